@@ -1,0 +1,1 @@
+"""Writing savepoints with Spark: bootstrapped from DataFrames, or made of others."""

@@ -1,0 +1,1 @@
+"""Alignment: when a subtask has met barrier n on all of its channels. Pure."""

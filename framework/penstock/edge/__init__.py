@@ -1,0 +1,1 @@
+"""How a record reaches the next service: key groups, partition choice, frames. Pure."""

@@ -1,0 +1,1 @@
+"""The only place with a loop, a clock, a thread: poll -> step -> perform."""

@@ -1,0 +1,1 @@
+"""The savepoint: state as open tables that anybody reads, and the way back into a service."""

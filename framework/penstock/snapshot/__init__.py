@@ -1,0 +1,1 @@
+"""State that outlives a process: live tables, incremental chunks, manifests, retention. Pure."""

@@ -1,0 +1,1 @@
+"""Ledger: transfers between accounts, with the total conserved."""

@@ -1,0 +1,1 @@
+"""Word count: a tokenizer and a counter joined by an edge."""
