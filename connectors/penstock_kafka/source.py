@@ -3,8 +3,8 @@
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from itertools import groupby
-from operator import itemgetter
+from itertools import compress, groupby
+from operator import itemgetter, not_
 from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
@@ -47,7 +47,7 @@ class KafkaSourceReader:
         want_keys: bool = True,
         until: Mapping[int, int] | None = None,
     ) -> None:
-        settings = _SETTINGS | {"on_commit": _committed, "enable.partition.eof": until is not None}
+        settings = _SETTINGS | {"on_commit": _committed, "enable.partition.eof": True}
         self._reading = Reading(base, topic, group, settings)
         self._want_keys = want_keys
         self._until = {} if until is None else {p: until[p] for p in positions}
@@ -80,50 +80,48 @@ class KafkaSourceReader:
         if not messages:
             self._reading.errors.check(f"source topic {self._reading.topic}")
             return []
-        at_end: list[Message] = []
+        ends: dict[int, int] = {}
         if any(map(Message.error, messages)):
-            if self._is_bounded:
-                at_end = [m for m in messages if _is_end(m)]
-                messages = [m for m in messages if not _is_end(m)]
-            messages = self._reading.records(messages, self._next.__getitem__)
+            errors = list(map(Message.error, messages))
+            told = list(compress(messages, errors))
+            messages = list(compress(messages, map(not_, errors)))
+            ends = {_partition(m): _offset(m) for m in told if _is_end(m)}
+            self._reading.records([m for m in told if not _is_end(m)], self._next.__getitem__)
         if len(self._next) > 1:
             messages.sort(key=_partition)  # stable: the order in a partition stays
-        runs = groupby(messages, _partition)
+        runs = {partition: list(run) for partition, run in groupby(messages, _partition)}
+        runs |= {partition: [] for partition in ends if partition not in runs}
         if self._is_bounded:
-            return self._bounded([(p, list(run)) for p, run in runs], at_end)
-        return [self._run(partition, list(run)) for partition, run in runs]
+            return self._bounded(runs, ends)
+        return [self._run(p, run, ends.get(p, -1)) for p, run in runs.items()]
 
-    def _bounded(
-        self, runs: list[tuple[int, list[Message]]], at_end: list[Message]
-    ) -> list[SourceRun]:
+    def _bounded(self, runs: dict[int, list[Message]], ends: dict[int, int]) -> list[SourceRun]:
         """The runs as far as they lie before the ends; a partition that ends is read no more."""
         found = []
-        for partition, messages in runs:
-            end = self._until.get(partition)
-            if end is None:
+        for partition, messages in runs.items():
+            until = self._until.get(partition)
+            if until is None:
                 continue  # read ahead before its partition was given up
-            if _offset(messages[-1]) >= end - 1:
-                before = messages[: bisect_left(messages, end, key=_offset)]
-                found.append(self._run(partition, before, Position(end)))
+            end = ends.get(partition, -1)
+            if end >= until or (messages and _offset(messages[-1]) >= until - 1):
+                before = messages[: bisect_left(messages, until, key=_offset)]
+                found.append(
+                    self._run(partition, before, end)._replace(
+                        next_position=Position(until), is_at_end=True
+                    )
+                )
                 self._end(partition)
             else:
-                found.append(self._run(partition, messages))
-        for message in at_end:
-            partition = _partition(message)
-            end = self._until.get(partition)
-            if end is not None and _offset(message) >= end:
-                found.append(self._run(partition, [], Position(end)))
-                self._end(partition)
+                found.append(self._run(partition, messages, end))
         return found
 
     def _end(self, partition: int) -> None:
         del self._until[partition]
         self._consumer.pause([TopicPartition(self._reading.topic, partition)])
 
-    def _run(
-        self, partition: int, messages: list[Message], end: Position | None = None
-    ) -> SourceRun:
-        position = Position(_offset(messages[-1]) + 1) if end is None else end
+    def _run(self, partition: int, messages: list[Message], end: int) -> SourceRun:
+        """A run; ``end``: where the partition was found to end, before or behind its messages."""
+        position = Position(_offset(messages[-1]) + 1) if messages else self._next[partition]
         self._next[partition] = position
         return SourceRun(
             partition,
@@ -132,6 +130,7 @@ class KafkaSourceReader:
             list(map(Message.value, messages)),
             list(map(_second, map(Message.timestamp, messages))),
             position,
+            end >= position,
         )
 
     def offset_of(self, message: Any) -> int:

@@ -89,6 +89,11 @@ class StageChain:
         assert self._source is not None, "only a source stage takes raw records"
         self._source.push(partition, keys, raws, times)
 
+    def source_reached_end(self, partition: int) -> None:
+        """Everything that a source partition holds was read: from now on it may become idle."""
+        if self._source is not None and self._source.watermarks is not None:
+            self._source.watermarks.reached_end(partition)
+
     @property
     def takes_source_keys(self) -> bool:
         """Whether the source declares a key type: else the records' keys need not be read."""

@@ -31,7 +31,7 @@ from pyarrow import dataset
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.docs import pages
-from tests.integration.running import environment
+from tests.integration.running import environment, forget_topics
 from tests.unit.savepoint import every_state
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -289,6 +289,7 @@ def test_positions_at_which_both_ended() -> None:
 
 def test_a_run_on_real_servers(stack: Any, spark: SparkSession, tmp_path: Path) -> None:
     """savepoint → `ab start` → `ab report`, with the commands; then what the report refuses."""
+    forget_topics(stack, "transfers", "postings")
     report_, wrong = Trial(stack, tmp_path, Size(before=200, replayed=2000), SEED).run()
     assert wrong == []
     assert report_.run is not None

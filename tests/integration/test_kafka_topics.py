@@ -3,6 +3,7 @@
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ def test_a_source_hands_out_columns_in_order_from_its_positions(
     reader = cluster.source_reader(
         app, {0: Position(100), 1: None, 2: Position(100)}, "earliest", "monitoring"
     )
-    rows: dict[int, list[tuple[int, bytes | None, bytes | None, int]]] = {0: [], 1: []}
+    rows: dict[int, list[tuple[int, bytes | None, bytes | None, int]]] = {0: [], 1: [], 2: []}
     nexts = {}
     while sum(map(len, rows.values())) < 700:
         for run in reader.poll(64, 10):
@@ -55,8 +56,10 @@ def test_a_source_hands_out_columns_in_order_from_its_positions(
             nexts[run.partition] = run.next_position
     assert rows[0] == [(i, b"k%d" % i, b"v%d" % i, 1000 + i) for i in range(100, 500)]
     assert rows[1] == [(i, b"k%d" % i, b"v%d" % i, 1000 + i) for i in range(300)]
+    assert rows[2] == []
+    nexts.pop(2, None)  # a run that only says that the partition is at its end
     assert nexts == {0: 500, 1: 300}
-    assert reader.poll(64, 0.05) == []
+    assert not any(run.values for run in reader.poll(64, 0.05))
     reader.commit_for_monitoring({0: Position(500), 1: Position(300)})
     reader.close()
 
@@ -67,7 +70,7 @@ def test_latest_is_resolved_when_the_reader_is_made(cluster: KafkaCluster, app: 
     reader = cluster.source_reader(app, {0: None}, "latest", "g")
     assert reader.started == {0: 10}
     fill(cluster, app, {0: 1})
-    assert [run.next_position for run in reader.poll(10, 10)] == [11]
+    assert [run.next_position for run in records(reader)] == [11]
     reader.close()
 
 
@@ -75,12 +78,51 @@ def test_poll_returns_with_the_first_record(cluster: KafkaCluster, app: str) -> 
     create_topic(cluster, app, 1)
     fill(cluster, app, {0: 1})
     reader = cluster.source_reader(app, {0: None}, "earliest", "g")
-    assert reader.poll(5000, 20)
+    assert records(reader)
     fill(cluster, app, {0: 1})
     started = time.monotonic()
-    assert reader.poll(5000, 20)
+    assert records(reader)
     assert time.monotonic() - started < 5
     reader.close()
+
+
+def test_a_partition_is_at_its_end_when_everything_was_read(
+    cluster: KafkaCluster, app: str
+) -> None:
+    """L20: only a partition that is known to hold nothing more may be idle."""
+    create_topic(cluster, app, 3)
+    fill(cluster, app, {0: 500, 1: 3})
+    start = {0: Position(0), 1: Position(0), 2: Position(0)}
+    reader = cluster.source_reader(app, start, "earliest", "g")
+    at_end: dict[int, bool] = {}
+    nexts: dict[int, int] = {}
+    read_until(reader, at_end, nexts, lambda: at_end == {0: True, 1: True, 2: True})
+    assert nexts == {0: 500, 1: 3, 2: 0}
+    fill(cluster, app, {2: 1})
+    at_end.clear()
+    read_until(reader, at_end, nexts, lambda: nexts[2] == 1 and at_end == {2: True})
+    reader.close()
+
+
+def read_until(
+    reader: Any, at_end: dict[int, bool], nexts: dict[int, int], done: Callable[[], bool]
+) -> None:
+    deadline = time.monotonic() + 30
+    while not done():
+        assert time.monotonic() < deadline, (at_end, nexts)
+        for run in reader.poll(64, 0.2):
+            assert run.values or run.is_at_end
+            at_end[run.partition] = run.is_at_end
+            nexts[run.partition] = run.next_position
+
+
+def records(reader: Any) -> list[Any]:
+    """The next runs that hold records: a run may also only say that its partition is at its end."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if found := [run for run in reader.poll(5000, 20) if run.values]:
+            return found
+    return []
 
 
 @pytest.mark.parametrize(("stored", "cause"), [(3, "retention"), (99, "made anew")])

@@ -14,7 +14,15 @@ import penstock as ps
 import pytest
 from confluent_kafka import Producer
 from contract.kafka_broker import create_topic
-from integration.running import SERVICES, Application, Reader, environment, make_topics, running
+from integration.running import (
+    SERVICES,
+    Application,
+    Reader,
+    environment,
+    forget_topics,
+    make_topics,
+    running,
+)
 from ledger import accounts, transfers
 from ledger.generator import generate
 from penstock.failure import ConfigurationError, UserCodeFailed
@@ -377,6 +385,7 @@ def test_the_page(
     for name, value in environment(stack, "ledger").items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(ROOT)
+    forget_topics(stack, "transfers")
     make_topics(stack, "transfers", partitions=2)
     producer = Producer({"bootstrap.servers": stack.bootstrap, "enable.idempotence": True})
     for transfer in generate(200, seed=5, accounts=12):

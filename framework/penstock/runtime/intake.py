@@ -55,10 +55,12 @@ class SourceIntake:
         runs = self._reader.poll(BATCH_RECORDS, wait_s)
         for run in runs:
             try:
-                if run.values:  # a bounded partition may end behind its last record
+                if run.values:
                     self._stage.push_source(run.partition, run.keys, run.values, run.times)
             except OperatorFailed as error:
                 raise self._located(error, run.partition, run.messages) from error
+            if run.is_at_end:
+                self._stage.source_reached_end(run.partition)
             self.positions[run.partition] = run.next_position
             self.records += len(run.values)
         return bool(runs)

@@ -23,6 +23,8 @@ class SourceRun(NamedTuple):
     times: list[int]
     """Kafka timestamps, ms since the epoch."""
     next_position: Position
+    is_at_end: bool
+    """The partition held nothing more when it was read; a run may say only that."""
 
 
 class SourceReader(Protocol):

@@ -12,7 +12,8 @@ class Watermark(msgspec.Struct, frozen=True):
     """How a source makes watermarks.
 
     ``out_of_orderness_ms``: records come at most this much later than a later one. ``idle_ms``: a
-    partition without records for so long holds nothing back (None: it does).
+    partition that is read to its end and has had no record for so long holds nothing back (None: it
+    does).
     """
 
     out_of_orderness_ms: int = 0
@@ -26,7 +27,11 @@ class Watermark(msgspec.Struct, frozen=True):
 
 
 class SourceWatermarks:
-    """The watermark of one source subtask: least over its partitions."""
+    """The watermark of one source subtask: least over its partitions.
+
+    A partition of which nothing was heard may hold any number of records: only one that is read to
+    its end can be idle. Otherwise those read first after a restart would make the rest late.
+    """
 
     def __init__(self, partitions: Iterable[int], policy: Watermark) -> None:
         self._policy = policy
@@ -34,10 +39,11 @@ class SourceWatermarks:
         self._current = MIN_WATERMARK
         self._latest = dict.fromkeys(self._partitions, MIN_WATERMARK)
         self._seen: set[int] = set()
+        self._at_end: set[int] = set()
         self._active_ms: dict[int, int] = {}
         self._next_ms = MIN_WATERMARK
         self.is_idle = False
-        """No partition has had a record for ``idle_ms``."""
+        """Every partition is idle."""
 
     def restored(self, watermark_ms: int) -> None:
         """Event time had come this far; it does not go back."""
@@ -46,7 +52,12 @@ class SourceWatermarks:
     def observed(self, partition: int, latest_ms: int) -> None:
         """A batch of ``partition`` came, with this greatest event time."""
         self._seen.add(partition)
+        self._at_end.discard(partition)
         self._latest[partition] = max(self._latest[partition], latest_ms)
+
+    def reached_end(self, partition: int) -> None:
+        """Everything that ``partition`` holds was read."""
+        self._at_end.add(partition)
 
     def advance(self, now_ms: int, interval_ms: int = 0) -> int | None:
         """The new watermark, when it moved; looks at most every ``interval_ms``."""
@@ -55,7 +66,8 @@ class SourceWatermarks:
         self._next_ms = now_ms + interval_ms
         policy = self._policy
         for partition in self._partitions:
-            if partition in self._seen or partition not in self._active_ms:
+            is_quiet = partition in self._at_end and partition not in self._seen
+            if not is_quiet or partition not in self._active_ms:
                 self._active_ms[partition] = now_ms
         active = {
             partition

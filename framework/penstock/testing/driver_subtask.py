@@ -76,6 +76,8 @@ class DrivenSubtask:
             stage.name, state=self.state, edges=self._writers, sinks=self.sinks
         )
         self.chain.restored()
+        for partition in owned:
+            self.chain.source_reached_end(partition)
         self._input = edge_input(service.stage(stage.name), attempt, upstreams, owned)
         self._channels = {(c.partition, c.upstream): c for c in self._input.channels()}
         self._watermarks: WatermarkMerger[ChannelId] = WatermarkMerger(self._channels.values())
@@ -96,6 +98,7 @@ class DrivenSubtask:
         raw_key = None if key is None else _raw(key, "string" if isinstance(key, str) else "json")
         raw = value if value is None else _raw(value, self._stage.serde)
         self.chain.push_source(partition, [raw_key], [raw], [time])
+        self.chain.source_reached_end(partition)
         self._positions[partition] += 1
 
     def partition_for(self, key: Any, value: Any, turn: int, partitions: int) -> int:
