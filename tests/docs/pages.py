@@ -9,7 +9,7 @@ A comment before a fenced block says how it is tested:
 | ``<!-- test: run -->`` | a ``sh`` block that is run in the page's folder |
 | ``<!-- test: raises NAME -->`` | a ``python`` block that must raise that error |
 | ``<!-- test: output -->`` | a ``text`` block: what the block before prints, ``…`` for anything |
-| ``<!-- test: stack -->`` | run by tests/integration/test_tutorial.py, on real servers |
+| ``<!-- test: stack -->`` | run by tests/integration/walking.py, on real servers |
 | ``<!-- test: stack, background until "TEXT" -->`` | the same, left running once it prints TEXT |
 | ``<!-- test: logged -->`` | a ``text`` block: lines that what was left running prints, in order |
 | ``<!-- test: skip: REASON -->`` | not run, for this reason |

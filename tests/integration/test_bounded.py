@@ -63,11 +63,16 @@ def test_an_application_ends_where_it_was_told_to(
         reader.settle(2)
         check_sums(reader.values, KEYS, last)
         assert application.open_transactions() == {}
+    with running(Application(stack, app_id, tmp_path, *counts, "--until", "latest")) as latest:
+        assert latest.wait(90) == 0, latest.log()
+    reader.settle(2)
+    check_sums(reader.values, KEYS, 20)
+    feed(stack, f"{app_id}.numbers", KEYS, 21, 22)
     with running(Application(stack, app_id, tmp_path, *counts)) as endless:
-        reader.until(KEYS * 20, 60, endless)
+        reader.until(KEYS * 22, 60, endless)
         assert endless.stop() == 0, endless.log()
     reader.settle()
-    check_sums(reader.values, KEYS, 20)
+    check_sums(reader.values, KEYS, 22)
 
 
 def test_an_end_behind_the_last_record(

@@ -121,8 +121,9 @@ def _described(
     reading = import_module("penstock.savepoint.reading")  # Parquet takes time to import
     origin = reading.Savepoint.open(opened(env, asked.savepoint)).manifest
     begin = {source.topic: source.positions for source in origin.sources}
-    until = None if asked.until is None else _until(asked.until, kafka, sources_of(specs))
-    if until is not None:
+    until = None
+    if asked.until is not None:
+        until = bounds.parsed(asked.until, lambda: ends(kafka, sources_of(specs)))
         bounds.check(until, specs, kafka.partitions)
         check_ahead(begin, until)
     starts: Positions = {}
@@ -152,10 +153,6 @@ def _described(
         final_b=default_url(env, app, f"ab-{asked.variant}-b"),
         created_at_ms=int(time.time() * 1000),
     )
-
-
-def _until(given: str, kafka: Kafka, topics: list[str]) -> Positions:
-    return ends(kafka, topics) if given == "latest" else bounds.parsed(given)
 
 
 def _wanted(asked: Start, side: Side, run: AbRun) -> Wanted:

@@ -15,8 +15,13 @@ _EXAMPLE = '{"orders": {"0": 1200}}'
 _decoder = msgspec.json.Decoder(dict[str, dict[int, int]])
 
 
-def parsed(text: str) -> Bounds:
-    """The bounds in ``text``: JSON, or the name of a file of it. Raises ConfigurationError."""
+def parsed(text: str, latest: Callable[[], Bounds] | None = None) -> Bounds:
+    """The bounds in ``text``: JSON, or the name of a file of it. Raises ConfigurationError.
+
+    ``latest`` gives where the sources end now, where that may be asked for by this word.
+    """
+    if text == "latest" and latest is not None:
+        return latest()
     source = text
     if not text.lstrip().startswith("{"):
         try:

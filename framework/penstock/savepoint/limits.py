@@ -45,12 +45,26 @@ def checked(data: bytes, file: FileEntry, where: str) -> Iterator[pa.BufferReade
     """
     try:
         found = footer(data)
-        reason = _excess(found, file) or _repeated(data, found)
+        reason = _excess(found, file)
+        owned = pa.BufferReader(_owned(data))
+        if reason is None:
+            reason = _repeated(owned, found)
         if reason is not None:
             raise damaged(file, where, reason)
-        yield pa.BufferReader(data)
+        yield owned
     except (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError, KeyError) as error:
         raise damaged(file, where, str(error) or type(error).__name__) from error
+
+
+def _owned(data: bytes) -> pa.Buffer:
+    """``data`` in Arrow's memory.
+
+    Arrow's threads may let go of a file as late as while Python ends. Giving back memory of Python's
+    then needs the interpreter, which is gone, and aborts the process.
+    """
+    buffer = pa.allocate_buffer(len(data))
+    memoryview(buffer).cast("B")[:] = data
+    return buffer
 
 
 def _excess(found: Footer, file: FileEntry) -> str | None:
@@ -86,7 +100,7 @@ def _page_excess(pages: tuple[Page, ...]) -> str | None:
     return None
 
 
-def _repeated(data: bytes, found: Footer) -> str | None:
+def _repeated(source: pa.BufferReader, found: Footer) -> str | None:
     """What is too large once the dictionaries of text and bytes are spelled out."""
     paths = {
         column.path
@@ -96,7 +110,7 @@ def _repeated(data: bytes, found: Footer) -> str | None:
     }
     if not paths:
         return None
-    parquet = pq.ParquetFile(pa.BufferReader(data), read_dictionary=sorted(paths))
+    parquet = pq.ParquetFile(source, read_dictionary=sorted(paths))
     for batch in parquet.iter_batches(BATCH_ROWS, columns=sorted(paths)):
         size = sum(_spelled_out(column) for column in batch.columns)
         if size > MAX_BATCH_BYTES:

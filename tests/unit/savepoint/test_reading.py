@@ -6,9 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from penstock.failure import ConfigurationError, CorruptedObject
 from penstock.savepoint import converting, writing
+from penstock.savepoint.limits import checked
 from penstock.savepoint.reading import Savepoint
 from penstock.testing import Driver
 from penstock.testing.store import Damage, SimulatedStore
@@ -205,3 +207,14 @@ def test_a_file_is_proven_before_it_is_read(folder, damage):
     store.damage(file.path, damage)
     with pytest.raises(CorruptedObject, match=f"{file.path}.*(expected {file.bytes} b|missing)"):
         savepoint.read(file)
+
+
+def test_a_file_is_read_from_arrows_own_memory(folder: Path) -> None:
+    """Arrow's threads may let go of it while Python ends: memory of Python's would abort that."""
+    savepoint = Savepoint.open(FileStore(folder))
+    (file, *_) = savepoint.files("everything", "account")
+    data = savepoint.data(file)
+    before = pa.total_allocated_bytes()
+    with checked(data, file, savepoint.url) as source:
+        assert pa.total_allocated_bytes() - before >= len(data)
+        assert source.read_buffer().to_pybytes() == data
