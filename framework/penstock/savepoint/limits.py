@@ -59,8 +59,8 @@ def checked(data: bytes, file: FileEntry, where: str) -> Iterator[pa.BufferReade
 def _owned(data: bytes) -> pa.Buffer:
     """``data`` in Arrow's memory.
 
-    Arrow's threads may let go of a file as late as while Python ends. Giving back memory of Python's
-    then needs the interpreter, which is gone, and aborts the process.
+    Arrow's threads may let go of a file as late as while Python ends. Giving back memory of
+    Python's then needs the interpreter, which is gone, and aborts the process.
     """
     buffer = pa.allocate_buffer(len(data))
     memoryview(buffer).cast("B")[:] = data
