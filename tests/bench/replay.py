@@ -7,7 +7,6 @@ already. Contenders run in turn, so that whatever else the machine does hits the
 that they write are compared, and those of the service without timers with sums made at feeding.
 """
 
-import argparse
 import json
 import os
 import random
@@ -26,7 +25,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from penstock_spark.replay import replayed
-from penstock_stack import start_stack
 from processes import tree
 from pyspark.sql import SparkSession
 from savepoint_read import session
@@ -180,24 +178,3 @@ def _cpu() -> float:
         fields = text[text.rindex(")") + 2 :].split()
         seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     return seconds
-
-
-def main() -> None:
-    """Run it alone; ``--bootstrap`` uses a Kafka that is there."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--keys", type=int, default=100_000)
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--bootstrap")
-    args = parser.parse_args()
-    given = (args.records, args.keys, args.repetitions, print)
-    if args.bootstrap:
-        found = bench(args.bootstrap, *given)
-    else:
-        with start_stack() as stack:
-            found = bench(stack.bootstrap, *given)
-    print(json.dumps(found, indent=2))
-
-
-if __name__ == "__main__":
-    main()

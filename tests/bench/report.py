@@ -44,6 +44,9 @@ WRITES = {
 }
 
 
+SHAPES = {"values": "a value per key", "timers": "a value and a timer per key"}
+
+
 def machine() -> dict[str, Any]:
     """The shape of the machine that was measured."""
     model = ""
@@ -69,6 +72,7 @@ def tables(figures: dict[str, Any]) -> str:
         _probes(figures),
         _savepoints(figures),
         _savepoint_writes(figures),
+        _replay(figures),
         _machine(figures),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -142,6 +146,17 @@ def _savepoint_writes(figures: dict[str, Any]) -> str:
             rows.append([title, f"{took:.2f}", speed, share, f"{cpu:.2f}"])
             rows[-1].append(f"{cpu / base['cpu_s']:.2f}")
     return _markdown(["", "s", "rows/s", "of sorted", "CPU s", "of sorted"], rows)
+
+
+def _replay(figures: dict[str, Any]) -> str:
+    rows = []
+    for shape, found in figures.get("replay", {}).get("shapes", {}).items():
+        base = found["plain_savepoint"], found["plain_cpu"]
+        for name, title in {"plain": "one plain process", "spark": "Spark, `local[2]`"}.items():
+            took, cpu = found[f"{name}_savepoint"], found[f"{name}_cpu"]
+            shown = [f"{took:.2f}", f"{took / base[0]:.2f}", f"{cpu:.2f}", f"{cpu / base[1]:.2f}"]
+            rows.append([f"{SHAPES[shape]}: {title}", *shown])
+    return _markdown(["", "s", "of plain", "CPU s", "of plain"], rows)
 
 
 def _machine(figures: dict[str, Any]) -> str:

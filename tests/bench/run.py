@@ -1,6 +1,6 @@
 """``make bench``: Penstock beside the same work by hand, in one run, every output checked.
 
-Two sections, ``engine`` and ``savepoints``; ``make bench BENCH_ARGS=savepoints`` runs one.
+Sections: ``engine``, ``savepoints``, ``replay``; ``make bench BENCH_ARGS=replay`` runs one.
 
 All contenders of a repetition run one after the other, so that whatever else the machine does hits
 them alike; figures are medians over the repetitions. Nothing here fails for being slow.
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import probes
+import replay
 import savepoint_read
 import savepoint_write
 from penstock_stack import StackError, start_stack
@@ -29,16 +30,17 @@ from workload import Input, OutputWrong, delete_topics, load
 BUILD = Path(__file__).parents[2] / "build"
 PROBES = ("checkpoint_ms", "sync_pause_ms", "latency_ms", "latency_direct_ms")
 INTERVALS_MS = (1000, 100)
-SECTIONS = ("engine", "savepoints")
+SECTIONS = ("engine", "savepoints", "replay")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("sections", nargs="*", metavar="SECTION", help=f"{' or '.join(SECTIONS)}; both")
+    add("sections", nargs="*", metavar="SECTION", help=f"{', '.join(SECTIONS)}; all")
     add("--only", action="append", choices=(*NAMES, *PROBES), help="measure this (repeatable)")
     add("--repetitions", type=int, default=3)
     add("--records", type=int, default=1_000_000)
+    add("--keys", type=int, default=100_000, help="of the records that are replayed into state")
     add("--rows", type=int, default=3_000_000, help="of the savepoint that Spark reads and writes")
     add("--reads", type=int, default=5, help="repetitions of each read and write in Spark")
     add("--interval-ms", type=int, action="append", help="checkpoint intervals (1000 and 100)")
@@ -168,7 +170,17 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if "savepoints" in args.sections:
         figures["savepoints"] = savepoint_read.bench(args.rows, args.reads, print)
         figures["savepoint_writes"] = savepoint_write.bench(args.rows, args.reads, print)
+    if "replay" in args.sections:
+        figures["replay"] = run_replay(args)
     return figures
+
+
+def run_replay(args: argparse.Namespace) -> dict[str, Any]:
+    given = (args.records, args.keys, args.repetitions, print)
+    if args.bootstrap:
+        return replay.bench(args.bootstrap, *given)
+    with start_stack() as stack:
+        return replay.bench(stack.bootstrap, *given)
 
 
 def run_engine(args: argparse.Namespace) -> dict[str, Any]:

@@ -232,10 +232,24 @@ def _ticked(state: Coordinator) -> Step:
         case Phase.BACKING_OFF if state.now_ms >= state.due_ms:
             return restore_begun(state, state.reason)
         case Phase.STARTING if in_phase_ms >= 6 * state.settings.heartbeat_timeout_ms:
-            return failed(state, "not all workers became ready in time")
+            return _still_starting(state)
         case Phase.RUNNING:
             return _checkpointing(state)
     return state, ()
+
+
+def _still_starting(state: Coordinator) -> Step:
+    """A restore takes as long as its state is large: only who has not begun it is late."""
+    deploy = state.history.deploy
+    late = [
+        name
+        for name in sorted(set(deploy.assignment.values()) if deploy is not None else ())
+        if name not in state.workers or state.workers[name].attempt != state.history.attempt
+    ]
+    if not late:
+        return state, ()
+    attempt = state.history.attempt
+    return failed(state, f"{', '.join(late)} did not begin attempt {attempt} in time")
 
 
 def _checkpointing(state: Coordinator) -> Step:

@@ -94,6 +94,43 @@ def test_the_way_to_the_first_checkpoint() -> None:
     assert Sweep(Attempt(1)) in effects
 
 
+def started() -> Play:
+    """Deployed; no worker is ready yet."""
+    play = Play()
+    play(Recovered(Attempt(1), None))
+    play.report(join("w0"), join("w1"))
+    play(Measured(Attempt(1), {}))
+    assert play.phase is Phase.STARTING
+    return play
+
+
+def test_a_restore_takes_as_long_as_its_state_is_large() -> None:
+    """Workers that say that they restore are waited for; one that dies meanwhile is not."""
+    play = started()
+    for _ in range(1000):
+        assert play.tick(1000) == []
+    assert play.phase is Phase.STARTING
+    play.report(*(Ready(worker=w, attempt=Attempt(1)) for w in ("w0", "w1")))
+    assert play.phase is Phase.RUNNING
+    dying = started()
+    beat = Heartbeat(worker="w0", attempt=Attempt(1))
+    for _ in range(30):
+        dying.now_ms += 1000
+        dying(Reported(beat, dying.now_ms), Ticked(dying.now_ms))
+    assert dying.phase is not Phase.STARTING, "w1 was silent"
+
+
+def test_a_worker_that_does_not_begin_ends_the_attempt() -> None:
+    """It lives, but offers itself again and again instead of restoring."""
+    play = started()
+    while play.phase is Phase.STARTING and play.now_ms < 100_000:
+        play.now_ms += 1000
+        play.report(Heartbeat(worker="w0", attempt=Attempt(1)), join("w1"))
+        play(Ticked(play.now_ms))
+    (restore,) = appended(play.effects)
+    assert restore.reason == "w1 did not begin attempt 1 in time"
+
+
 def test_recovery_waits_until_restore_is_read_back() -> None:
     """C5 (L1, L16; decision 0006)."""
     play = Play(reads=False)
