@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from penstock.ids import owned_partitions
+from penstock.runtime.connectors import store_from
 from penstock_stack import Stack
 
 from tests.integration.running import (
@@ -19,6 +20,7 @@ from tests.integration.running import (
     Application,
     Reader,
     check_sums,
+    environment,
     feed,
     make_topics,
     running,
@@ -128,18 +130,25 @@ def test_list_state_of_an_operator_is_split_evenly(
 
 @pytest.mark.integration
 def test_every_worker_killed_at_once(stack: Stack, app_id: str, tmp_path: Path) -> None:
-    """L12, L16: three workers die together; one restore, and nothing of theirs stays open."""
+    """L12, L16, L19: three workers die together; one restore, and nothing of theirs stays, neither
+    an open transaction nor an object that no checkpoint names.
+    """
     make_topics(stack, f"{app_id}.numbers", f"{app_id}.sums")
     application = at(3, stack, app_id, tmp_path, "sums.py")
     reader = Reader(stack, f"{app_id}.sums")
     with running(application):
         feed(stack, f"{app_id}.numbers", KEYS, 1, EACH)
         reader.until(KEYS * EACH, 60, application)
+        store = store_from(environment(stack, app_id))
+        left = {f"{app_id}/1/sums.by-key-0/999-left.chunk", f"{app_id}/imports/1-1/0.chunk"}
+        for key in left:
+            store.put(key, b"uploaded by a worker that died before its checkpoint was complete")
         for pid in application.pids("worker").values():
             os.kill(pid, signal.SIGKILL)
         feed(stack, f"{app_id}.numbers", KEYS, EACH + 1, 2 * EACH)
         reader.until(KEYS * 2 * EACH, 60, application)
         assert application.stop() == 0, application.log()
+        assert not left & set(store.list(f"{app_id}/"))
     reader.settle()
     reader.close()
     check_sums(reader.values, KEYS, 2 * EACH)

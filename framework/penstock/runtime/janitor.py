@@ -15,7 +15,7 @@ from penstock.runtime.events import say
 from penstock.runtime.ports import Kafka, SnapshotStore
 from penstock.runtime.recovery import sweep
 from penstock.snapshot import manifest as manifests
-from penstock.snapshot.retention import deletable
+from penstock.snapshot.retention import deletable, orphans
 
 TRIM_EVERY_S = 5.0
 LAST_S = 5.0
@@ -33,14 +33,16 @@ class Janitor:
         self._manifests: dict[str, manifests.Manifest] = {}
         self._encoded: dict[str, bytes] = {}
         self._trimmed_at = 0.0
+        self._cleared = Attempt(0)
+        """What older attempts left behind is deleted."""
 
     def remember(self, key: str, data: bytes) -> None:
         """The manifest that was just stored, so that it need not be read again."""
         self._encoded[key] = data
 
-    def retain(self, checkpoints: tuple[tuple[CheckpointId, str], ...]) -> None:
-        """Keep these checkpoints only."""
-        self._later(lambda: self._retain([key for _, key in checkpoints]))
+    def retain(self, checkpoints: tuple[tuple[CheckpointId, str], ...], attempt: Attempt) -> None:
+        """Keep these checkpoints only, and of attempts before ``attempt`` what they need."""
+        self._later(lambda: self._retain([key for _, key in checkpoints], attempt))
 
     def cut(self, topic: str, positions: dict[int, Position]) -> None:
         """Delete the records of a topic before the positions."""
@@ -64,7 +66,7 @@ class Janitor:
             call, lambda _: None, lambda error: say("janitor", f"left alone: {error}")
         )
 
-    def _retain(self, keys: list[str]) -> None:
+    def _retain(self, keys: list[str], attempt: Attempt) -> None:
         for key in keys:
             if key not in self._manifests:
                 data = self._encoded.pop(key, None)
@@ -73,6 +75,11 @@ class Janitor:
         for key in [key for key in self._manifests if key not in keys]:
             dropped = self._manifests.pop(key)
             self._store.delete(deletable(dropped, key, list(zip(keys, kept, strict=True))))
+        if kept and attempt > self._cleared:
+            stored = self._store.list(f"{self._app}/")
+            left = orphans(stored, zip(keys, kept, strict=True), before_attempt=attempt)
+            self._store.delete(left)
+            self._cleared = attempt
         if kept and time.monotonic() - self._trimmed_at >= TRIM_EVERY_S:
             self._trimmed_at = time.monotonic()
             self._trim(kept[0])

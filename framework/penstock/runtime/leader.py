@@ -209,7 +209,7 @@ class Leader:
                     self._janitor.sweep(attempt)
                 case machine.Retain(checkpoints):
                     reached("a12")
-                    self._janitor.retain(checkpoints)
+                    self._janitor.retain(checkpoints, self._state.history.attempt)
                     self._claim_savepoint()
                 case machine.Say(text):
                     self._say(text)

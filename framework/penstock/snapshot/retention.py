@@ -1,8 +1,12 @@
 """Which objects nobody needs any more (L19). Pure: the janitor does the deleting."""
 
+import re
 from collections.abc import Iterable
 
 from penstock.snapshot.manifest import Manifest, object_keys
+
+_CHUNK = re.compile(r"[^/]+/(?:([0-9]+)/[^/]+|imports/[0-9]+-([0-9]+))/[^/]+\.chunk")
+"""``app/ATTEMPT/subtask/name.chunk``, ``app/imports/TERM-ATTEMPT/name.chunk``."""
 
 
 def deletable(
@@ -11,9 +15,8 @@ def deletable(
     """The objects of a dropped checkpoint that no kept one names, its own manifest last.
 
     A manifest whose inline chunks a kept checkpoint names stays. With the newest complete
-    checkpoint
-    among ``kept``, nothing that a checkpoint in flight will name is deleted: its chain consists of
-    chunks of the newest complete chain and of new ones.
+    checkpoint among ``kept``, nothing that a checkpoint in flight will name is deleted: its chain
+    consists of chunks of the newest complete chain and of new ones.
     """
     needed: set[str] = set()
     for key, manifest in kept:
@@ -28,8 +31,8 @@ def deletable(
 def orphans(
     stored: Iterable[str], kept: Iterable[tuple[str, Manifest]], *, before_attempt: int
 ) -> list[str]:
-    """Chunks in the store that attempts before ``before_attempt`` left and no kept checkpoint
-    names.
+    """Chunks that attempts before ``before_attempt``, and imports that died in them, left in the
+    store and no kept checkpoint names.
 
     An attempt that is over names no new object, so only those that still run are left alone.
     """
@@ -39,8 +42,9 @@ def orphans(
         needed |= object_keys(manifest)
     found = []
     for key in stored:
-        parts = key.split("/")
-        is_old = len(parts) == 4 and parts[1].isdecimal() and int(parts[1]) < before_attempt
-        if is_old and key.endswith(".chunk") and key not in needed:
+        match = _CHUNK.fullmatch(key)
+        if match is None or key in needed:
+            continue
+        if int(match[1] or match[2]) < before_attempt:
             found.append(key)
     return found

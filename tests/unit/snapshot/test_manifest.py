@@ -261,8 +261,13 @@ def test_only_what_nobody_names_is_deletable():
     free = build(snapshot(0, 1, shared), number=3)
     assert deletable(old, holder, [("n2", new)]) == [gone.key]
     assert deletable(old, holder, [("n3", free)]) == [gone.key, holder]
-    stored = [shared.key, gone.key, "app/3/s.e-0/9-1.chunk", holder]
-    assert orphans(stored, [("n3", free)], before_attempt=3) == [gone.key]
+    died = "app/imports/17-2/0.chunk"
+    running = ["app/3/s.e-0/9-1.chunk", "app/imports/19-3/0.chunk"]
+    others = [holder, "app/savepoints/2/data/x.chunk", "app/imports/17-2/manifest.json"]
+    stored = [shared.key, gone.key, died, *running, *others]
+    assert orphans(stored, [("n3", free)], before_attempt=3) == [gone.key, died]
+    kept = build(snapshot(0, 1, shared, ref(died)), number=4)
+    assert orphans(stored, [("n3", free), ("n4", kept)], before_attempt=3) == [gone.key]
 
 
 def test_edge_positions_are_the_least_of_all_readers():
