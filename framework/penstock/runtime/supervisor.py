@@ -5,6 +5,7 @@ so that nobody waits for a heartbeat, and starts another in its place.
 """
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -24,6 +25,8 @@ QUICK_RESTARTS = 3
 STEADY_S = 10.0
 """A process that lived this long is restarted at once; younger ones with growing delay."""
 RESTART_MAX_S = 16.0
+PATIENCE_S = 10.0
+"""A stop that takes so long is explained."""
 DONE_S = 2.0
 """A worker that was done is started again after so long, should the run go on without it."""
 STOPPED_AT_ONCE = 5
@@ -57,6 +60,7 @@ class Supervisor:
         self._stopping = False
         self._at_once = False
         self._told = False
+        self._explain_at = math.inf
         self._reports: LogWriter | None = None
 
     def add(self, role: str, name: str, command: list[str]) -> None:
@@ -67,6 +71,7 @@ class Supervisor:
         """Signal handler: let the coordinator stop the application; asked twice, stop at once."""
         self._at_once = self._stopping
         self._stopping = True
+        self._explain_at = time.monotonic() + PATIENCE_S
 
     def run(self) -> int:
         """Supervise until the coordinator ends the run; its exit code."""
@@ -104,6 +109,13 @@ class Supervisor:
             return STOPPED_AT_ONCE
         if self._stopping and not self._told:
             self._tell_coordinator()
+        if now >= self._explain_at:
+            self._explain_at = math.inf
+            say(
+                "supervisor",
+                "still waits for the last checkpoint and its commits, which need Kafka and the "
+                "store; a second Ctrl-C or SIGTERM stops at once, and nothing is lost by it",
+            )
         self._poll_reports()
         return None
 

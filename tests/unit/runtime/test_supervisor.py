@@ -224,3 +224,20 @@ def test_workers_that_are_killed_at_the_end_are_reported(world: World) -> None:
     (report,) = world.writers[0].sent
     assert isinstance(report, Leave)
     assert world.running("worker").code == -9
+
+
+def test_a_stop_that_takes_long_is_explained_once(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kafka may be away: whoever pressed Ctrl-C is told what it waits for, and what helps."""
+    world.supervisor.ask_stop()
+    for _ in range(30):
+        world.now += 0.3
+        assert world.turn() is None
+    assert capsys.readouterr().err == ""
+    for _ in range(100):
+        world.now += 0.3
+        assert world.turn() is None
+    said = capsys.readouterr().err
+    assert said.count("still waits for the last checkpoint") == 1
+    assert "a second Ctrl-C or SIGTERM stops at once" in said
