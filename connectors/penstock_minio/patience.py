@@ -92,7 +92,8 @@ class PatientPool(urllib3.PoolManager):
     ) -> BaseHTTPResponse:
         """One request, sent until it is answered; the body is read whole.
 
-        Raises urllib3's HTTPError of the last try.
+        Raises urllib3's HTTPError of the last try; one that the deadline cut short says less than
+        the answer before it, which is then returned.
         """
         del redirect  # a redirect could lead to another host: refused, the client names it
         body = kw.get("body")
@@ -103,7 +104,9 @@ class PatientPool(urllib3.PoolManager):
         if conditional:
             kw["headers"] = urllib3.HTTPHeaderDict(kw.get("headers") or {})
             kw["headers"]["If-None-Match"] = "*"
+        answer: BaseHTTPResponse | None = None
         for tries in count(1):
+            is_short = deadline - time.monotonic() < self.patience.read_s
             response: BaseHTTPResponse | None = None
             failure: HTTPError | None = None
             try:
@@ -115,6 +118,7 @@ class PatientPool(urllib3.PoolManager):
                 cause = _asks_for_later(response)
                 if cause is None:
                     return response
+                answer = response
             except HTTPError as exc:
                 if not _passes(exc):
                     raise
@@ -126,6 +130,8 @@ class PatientPool(urllib3.PoolManager):
                 time.sleep(delay)
             elif response is not None:
                 return response
+            elif answer is not None and is_short and isinstance(failure, HTTPTimeout):
+                return answer
             elif failure is not None:
                 raise failure
         raise AssertionError("unreachable")

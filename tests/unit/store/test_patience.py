@@ -100,6 +100,17 @@ def test_the_last_answer_comes_out_at_the_deadline(store: MinioStore, server: Pr
     assert store.http.retries > 5
 
 
+def test_a_last_try_that_the_deadline_cuts_short_hides_no_answer(
+    store: MinioStore, server: Proxy
+) -> None:
+    """The server said why; that it was silent for the rest of the time says less."""
+    store.http.patience = QUICK._replace(read_s=10.0, deadline_s=1.0)
+    server.order(SAYS_503)
+    server.always = Fault(silent=True)
+    with pytest.raises(StoreFailed, match=r"did not write 'a': SlowDown"):
+        store.put("a", b"data")
+
+
 def test_delays_grow_with_jitter_to_a_ceiling(store: MinioStore) -> None:
     store.http.patience = Patience(first_delay_s=0.1, max_delay_s=1.0)
     for tries, ceiling in [(1, 0.2), (2, 0.4), (3, 0.8), (4, 1.0), (1000, 1.0)]:
