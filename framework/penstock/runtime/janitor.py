@@ -76,13 +76,27 @@ class Janitor:
             dropped = self._manifests.pop(key)
             self._store.delete(deletable(dropped, key, list(zip(keys, kept, strict=True))))
         if kept and attempt > self._cleared:
-            stored = self._store.list(f"{self._app}/")
-            left = orphans(stored, zip(keys, kept, strict=True), before_attempt=attempt)
-            self._store.delete(left)
             self._cleared = attempt
+            self._clear(attempt)
         if kept and time.monotonic() - self._trimmed_at >= TRIM_EVERY_S:
             self._trimmed_at = time.monotonic()
             self._trim(kept[0])
+
+    def _clear(self, attempt: Attempt) -> None:
+        """Delete what older attempts uploaded and no manifest in the store names.
+
+        Not even one that this application does not know: it may be all that is left of a life
+        before this one, whose decision log was lost.
+        """
+        stored = self._store.list(f"{self._app}/")
+        named = list(self._manifests.items())
+        if not orphans(stored, named, before_attempt=attempt):
+            return
+        for key in stored:
+            is_manifest = key.endswith(".json") and key.split("/")[1] in ("manifests", "imports")
+            if is_manifest and key not in self._manifests:
+                named.append((key, manifests.load(self._store.get(key), key)))
+        self._store.delete(orphans(stored, named, before_attempt=attempt))
 
     def _trim(self, oldest: manifests.Manifest) -> None:
         for edge, positions in manifests.edge_positions(oldest).items():
