@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import urllib3
 from urllib3.exceptions import (
+    ConnectTimeoutError,
     HTTPError,
     NewConnectionError,
     ProtocolError,
@@ -130,7 +131,7 @@ class PatientPool(urllib3.PoolManager):
                 time.sleep(delay)
             elif response is not None:
                 return response
-            elif answer is not None and is_short and isinstance(failure, HTTPTimeout):
+            elif answer is not None and is_short and _is_silence(failure):
                 return answer
             elif failure is not None:
                 raise failure
@@ -210,6 +211,11 @@ def _asks_for_later(response: BaseHTTPResponse) -> str | None:
             if code in (response.data or b""):
                 return code.decode()
     return None
+
+
+def _is_silence(exc: HTTPError | None) -> bool:
+    """The server took the connection and said nothing; one that refuses it is a timeout, too."""
+    return isinstance(exc, HTTPTimeout) and not isinstance(exc, ConnectTimeoutError)
 
 
 def _passes(exc: HTTPError) -> bool:

@@ -1,6 +1,7 @@
 """What is retried, for how long, and what comes out in the end, with a server that says as told."""
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 
@@ -109,6 +110,19 @@ def test_a_last_try_that_the_deadline_cuts_short_hides_no_answer(
     server.always = Fault(silent=True)
     with pytest.raises(StoreFailed, match=r"did not write 'a': SlowDown"):
         store.put("a", b"data")
+
+
+def test_a_server_that_went_away_is_told_whatever_it_answered_before(
+    store: MinioStore, server: Proxy
+) -> None:
+    """A refused connection is news, however near the deadline."""
+    store.http.patience = QUICK._replace(read_s=10.0, deadline_s=1.0)
+    server.always = SAYS_503
+    going = threading.Timer(0.4, server.stop)
+    going.start()
+    with pytest.raises(StoreFailed, match=r"did not write 'a': no connection"):
+        store.put("a", b"data")
+    going.join()
 
 
 def test_delays_grow_with_jitter_to_a_ceiling(store: MinioStore) -> None:
