@@ -47,10 +47,8 @@ def make_topics(stack: Stack, *names: str, partitions: int = PARTITIONS) -> None
 
 def forget_topics(stack: Stack, *names: str) -> None:
     """Delete topics that an earlier test may have left, and wait until they are gone."""
+    KafkaCluster(stack.bootstrap).delete_topics(names)
     admin = AdminClient({"bootstrap.servers": stack.bootstrap})
-    left = [name for name in names if name in admin.list_topics(timeout=20).topics]
-    for future in admin.delete_topics(left, operation_timeout=20).values() if left else ():
-        future.result()
     deadline = time.monotonic() + 30
     while set(names) & set(admin.list_topics(timeout=20).topics):
         assert time.monotonic() < deadline, f"{names} are still there"

@@ -7,7 +7,7 @@ from penstock_stack import Stack
 
 from tests.docs.pages import ROOT, read
 from tests.integration.running import forget_topics
-from tests.integration.walking import Terminals, exports, walk
+from tests.integration.walking import Terminals, exports, settings, walk
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -18,10 +18,8 @@ def test_the_tutorial_for_data_people(
 ) -> None:
     forget_topics(stack, "orders", "receipts")
     (tmp_path / "stack.env").write_text(exports(stack))
-    for name, value in stack.store_env.items():
+    for name, value in settings(stack).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("PENSTOCK_BOOTSTRAP", stack.bootstrap)
-    monkeypatch.setenv("PENSTOCK_STORE", stack.store_url)
     monkeypatch.chdir(tmp_path)
     terminals = Terminals(tmp_path)
     try:

@@ -88,14 +88,15 @@ class Terminals:
         return f"{block.where}: {what}\nthe other terminal:\n{log}"
 
 
+def settings(stack: Stack) -> dict[str, str]:
+    """What a program must know of the servers."""
+    where = {"PENSTOCK_BOOTSTRAP": stack.bootstrap, "PENSTOCK_STORE": stack.store_url}
+    return where | stack.store_env
+
+
 def exports(stack: Stack) -> str:
     """What `python -m penstock_stack up` prints."""
-    settings = {
-        "PENSTOCK_BOOTSTRAP": stack.bootstrap,
-        "PENSTOCK_STORE": stack.store_url,
-        **stack.store_env,
-    }
-    return "".join(f"export {name}='{value}'\n" for name, value in settings.items())
+    return "".join(f"export {name}='{value}'\n" for name, value in settings(stack).items())
 
 
 def walk(blocks: list[Block], terminals: Terminals, folder: Path) -> None:

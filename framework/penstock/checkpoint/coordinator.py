@@ -88,6 +88,7 @@ from penstock.control import (
     AnyReport,
     Complete,
     Decline,
+    Deploy,
     Exhausted,
     Failed,
     Finished,
@@ -241,15 +242,19 @@ def _ticked(state: Coordinator) -> Step:
 def _still_starting(state: Coordinator) -> Step:
     """A restore takes as long as its state is large: only who has not begun it is late."""
     deploy = state.history.deploy
-    late = [
-        name
-        for name in sorted(set(deploy.assignment.values()) if deploy is not None else ())
-        if name not in state.workers or state.workers[name].attempt != state.history.attempt
-    ]
-    if not late:
+    if deploy is None or not (late := _not_in(state, deploy)):
         return state, ()
-    attempt = state.history.attempt
-    return failed(state, f"{', '.join(late)} did not begin attempt {attempt} in time")
+    return failed(state, f"{', '.join(late)} did not begin attempt {deploy.attempt} in time")
+
+
+def _not_in(state: Coordinator, deploy: Deploy) -> list[str]:
+    """The assigned workers that have not said that they run the attempt."""
+    workers = state.workers
+    return [
+        name
+        for name in sorted(set(deploy.assignment.values()))
+        if name not in workers or workers[name].attempt != deploy.attempt
+    ]
 
 
 def _checkpointing(state: Coordinator) -> Step:
@@ -386,12 +391,8 @@ def _is_active(state: Coordinator, name: str) -> bool:
 
 def _resumed(state: Coordinator) -> Step:
     deploy = state.history.deploy
-    if deploy is None:
+    if deploy is None or _not_in(state, deploy):
         return state, ()
-    for name in set(deploy.assignment.values()):
-        worker = state.workers.get(name)
-        if worker is None or worker.attempt != deploy.attempt:
-            return state, ()
     said = Say(f"attempt {deploy.attempt} goes on under a new coordinator")
     return entered(state, Phase.RUNNING), (said,)
 

@@ -15,11 +15,11 @@ from penstock import application
 from penstock.api import Service
 from penstock.failure import ConfigurationError
 from penstock.ids import checked_name
-from penstock.runtime import ab_run, bounds
+from penstock.runtime import ab_run, copies
 from penstock.runtime.ab_run import AbRun, Positions
 from penstock.runtime.child_run import Wanted, run_all
 from penstock.runtime.connectors import kafka_from, store_from
-from penstock.runtime.copies import check_ahead, ends, loaded, make_sinks, sinks_of, sources_of
+from penstock.runtime.copies import check_ahead, ends, loaded, make_sinks, sinks_of
 from penstock.runtime.events import say
 from penstock.runtime.plan import parallelism_of
 from penstock.runtime.ports import Kafka
@@ -121,10 +121,8 @@ def _described(
     reading = import_module("penstock.savepoint.reading")  # Parquet takes time to import
     origin = reading.Savepoint.open(opened(env, asked.savepoint)).manifest
     begin = {source.topic: source.positions for source in origin.sources}
-    until = None
-    if asked.until is not None:
-        until = bounds.parsed(asked.until, lambda: ends(kafka, sources_of(specs)))
-        bounds.check(until, specs, kafka.partitions)
+    until = None if asked.until is None else copies.until(asked.until, specs, kafka)
+    if until is not None:
         check_ahead(begin, until)
     starts: Positions = {}
     if until is None:

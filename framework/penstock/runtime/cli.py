@@ -17,12 +17,11 @@ from penstock.ids import CheckpointId, InvalidName, checked_name
 from penstock.runtime import bounds, savepoint_places
 from penstock.runtime.ab_commands import add_ab_commands
 from penstock.runtime.connectors import kafka_from, store_from
-from penstock.runtime.copies import ends, sources_of
+from penstock.runtime.copies import until
 from penstock.runtime.events import EventLog, say
 from penstock.runtime.leader import Origin, lead
 from penstock.runtime.leash import leashed
 from penstock.runtime.plan import check_parallelism, parallelism_of
-from penstock.runtime.ports import Kafka
 from penstock.runtime.replay_commands import add_replay_command
 from penstock.runtime.savepoint_commands import add_savepoint_commands
 from penstock.runtime.supervisor import Supervisor
@@ -79,7 +78,8 @@ def _run(options: argparse.Namespace, env: dict[str, str]) -> int:
     events = EventLog(options.events)
     _check_reachable(env, services)
     if options.until is not None:
-        options.until = json.dumps(_until(options.until, services, kafka_from(env)))
+        specs = [service.spec() for service in services]
+        options.until = json.dumps(until(options.until, specs, kafka_from(env)))  # for all workers
     supervisor = Supervisor(app, kafka_from(env), events, env)
     shared = ["--events", options.events] if options.events else []
     pairs = [f"{name}={count}" for name, count in parallelism.items()]
@@ -97,14 +97,6 @@ def _run(options: argparse.Namespace, env: dict[str, str]) -> int:
                 ["worker", path, "--slot", str(slot), *shared, *_disguise_arguments(options)],
             )
     return supervisor.run()
-
-
-def _until(given: str, services: list[Service], kafka: Kafka) -> bounds.Bounds:
-    """Where the sources end, the same for every worker."""
-    specs = [service.spec() for service in services]
-    until = bounds.parsed(given, lambda: ends(kafka, sources_of(specs)))
-    bounds.check(until, specs, kafka.partitions)
-    return until
 
 
 def _check_reachable(env: dict[str, str], services: list[Service]) -> None:

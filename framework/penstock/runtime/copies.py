@@ -11,6 +11,7 @@ from penstock.api import Service
 from penstock.failure import ConfigurationError
 from penstock.graph import ServiceSpec, SourceSpec
 from penstock.ids import transactional_prefix
+from penstock.runtime import bounds
 from penstock.runtime.ports import Kafka, SnapshotStore
 from penstock.runtime.savepoint_making import history_of
 
@@ -38,6 +39,16 @@ def sources_of(specs: Iterable[ServiceSpec]) -> list[str]:
 def ends(kafka: Kafka, topics: Iterable[str]) -> Positions:
     """Topic -> partition -> where it ends now."""
     return {topic: dict(enumerate(kafka.end_positions(topic))) for topic in topics}
+
+
+def until(given: str, specs: Sequence[ServiceSpec], kafka: Kafka) -> Positions:
+    """``--until`` of a whole application: ``latest`` is where its sources end now.
+
+    Raises ConfigurationError when it does not say for every source partition where it ends.
+    """
+    found = bounds.parsed(given, lambda: ends(kafka, sources_of(specs)))
+    bounds.check(found, specs, kafka.partitions)
+    return found
 
 
 def check_ahead(begin: Positions, until: Positions) -> None:

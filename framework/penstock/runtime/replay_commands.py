@@ -165,15 +165,13 @@ def _range(
 
 def _positions(given: str, topics: list[str], kafka: Kafka, option: str) -> Positions:
     """``earliest``, ``latest``, a time, JSON or a file of it, as offsets."""
-    if given == "latest":
-        return ends(kafka, topics)
     if given == "earliest":
         return _at(kafka, topics, 0)
     at_ms = _time_ms(given)
     if at_ms is not None:
         return _at(kafka, topics, at_ms)
     try:
-        return bounds.parsed(given)
+        return bounds.parsed(given, lambda: ends(kafka, topics))
     except ConfigurationError as error:
         raise ConfigurationError(f"{option} {given!r} is no time and no offsets: {error}") from None
 

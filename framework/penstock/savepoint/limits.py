@@ -45,13 +45,11 @@ def checked(data: bytes, file: FileEntry, where: str) -> Iterator[pa.BufferReade
     """
     try:
         found = footer(data)
-        reason = _excess(found, file)
-        owned = pa.BufferReader(_owned(data))
-        if reason is None:
-            reason = _repeated(owned, found)
+        source = pa.BufferReader(_owned(data))
+        reason = _excess(found, file) or _repeated(source, found)
         if reason is not None:
             raise damaged(file, where, reason)
-        yield owned
+        yield source
     except (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError, KeyError) as error:
         raise damaged(file, where, str(error) or type(error).__name__) from error
 

@@ -103,11 +103,18 @@ def ack(index: int, checkpoint: int = 1, attempt: int = 1) -> Acknowledge:
     )  # fmt: skip
 
 
-def running(settings: Settings = SETTINGS, *, reads: bool = True) -> Play:
+def started(settings: Settings = SETTINGS) -> Play:
+    """Deployed; no worker is ready yet."""
     play = Play(settings)
     play(Recovered(Attempt(1), None))
     play.report(join("w0"), join("w1"))
     play(Measured(Attempt(1), {}))
+    assert play.phase is Phase.STARTING
+    return play
+
+
+def running(settings: Settings = SETTINGS, *, reads: bool = True) -> Play:
+    play = started(settings)
     play.report(*(Ready(worker=w, attempt=Attempt(1)) for w in ("w0", "w1")))
     assert play.phase is Phase.RUNNING
     play.reads = reads

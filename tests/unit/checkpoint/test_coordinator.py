@@ -64,6 +64,7 @@ from tests.unit.checkpoint.play import (
     join,
     kinds,
     running,
+    started,
     storing,
 )
 
@@ -92,16 +93,6 @@ def test_the_way_to_the_first_checkpoint() -> None:
     assert kinds(effects) == ["Complete", "Retain", "Sweep"]
     assert Retain(((CheckpointId(1), "m1"),)) in effects
     assert Sweep(Attempt(1)) in effects
-
-
-def started() -> Play:
-    """Deployed; no worker is ready yet."""
-    play = Play()
-    play(Recovered(Attempt(1), None))
-    play.report(join("w0"), join("w1"))
-    play(Measured(Attempt(1), {}))
-    assert play.phase is Phase.STARTING
-    return play
 
 
 def test_a_restore_takes_as_long_as_its_state_is_large() -> None:
@@ -540,17 +531,13 @@ def phases() -> dict[Phase, Coordinator]:
     measuring = Play()
     measuring(Recovered(Attempt(1), None))
     measuring.report(join("w0"), join("w1"))
-    starting = Play()
-    starting(Recovered(Attempt(1), None))
-    starting.report(join("w0"), join("w1"))
-    starting(Measured(Attempt(1), {}))
     backing_off = running()
     backing_off.report(Failed(worker="w0", attempt=Attempt(1), reason="x"))
     backing_off(RecoveryFailed(Attempt(2), "x"))
     ended = running()
     ended(DecisionRead(99, TermBegan(leader="other")))
     plays = (
-        taken_over(), backing_off, restoring, waiting, measuring, starting, running(),
+        taken_over(), backing_off, restoring, waiting, measuring, started(), running(),
         stopping(running()), ended,
     )  # fmt: skip
     return {play.phase: play.state for play in plays}
